@@ -85,6 +85,7 @@ PUBLIC = {
     "Messages",
     "MethodNotAllowed",
     "NodeHealth",
+    "NotEnoughReplicas",
     "NotFound",
     "NotGroupMember",
     "NotLeader",

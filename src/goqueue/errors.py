@@ -52,6 +52,7 @@
     │   └── SchemaOperationRefused
     ├── AvailabilityError        retryable: the request cannot be answered now
     │   ├── NotLeader
+    │   ├── NotEnoughReplicas
     │   ├── BrokerUnavailable
     │   ├── MetadataUnavailable  nothing can be created, changed or elected; publish, poll and ack work
     │   └── RequestTimeout       the outcome of the request is unknown
@@ -674,6 +675,19 @@ class NotLeader(AvailabilityError):
         self.topic = topic
         self.partition = partition
         self.leader = leader
+
+
+class NotEnoughReplicas(AvailabilityError):
+    """Fewer replicas of the partition are in sync than `acks=all` needs. Nothing was written."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+
+    def __init__(self, topic: str, partition: int, in_sync: int, required: int) -> None:
+        super().__init__(f"{in_sync} replicas of {topic}-{partition} are in sync, and acks=all needs {required}")
+        self.topic = topic
+        self.partition = partition
+        self.in_sync = in_sync
+        self.required = required
 
 
 class BrokerUnavailable(AvailabilityError):

@@ -12,7 +12,7 @@ Some refusals end the process: another one is this node, its data directory is a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
 from goqueue import events
@@ -23,6 +23,7 @@ from goqueue.cluster.link import PeerRefused, Peers, PeerUnreachable
 from goqueue.cluster.local_copy import LocalCopy, removed_sentence
 from goqueue.cluster.log_follower import LogFollower
 from goqueue.cluster.messages import (
+    AlterPartitions,
     AnyAdminAnswer,
     AnyAdminRequest,
     AnyNodeMessage,
@@ -32,6 +33,8 @@ from goqueue.cluster.messages import (
     Done,
     Heartbeat,
     HeartbeatReply,
+    IsrChange,
+    PartitionsAltered,
     RefusalReason,
     Refused,
     Register,
@@ -292,6 +295,15 @@ class ControllerLink:
                 case Refused(reason=reason, text=text) if not reason.is_retryable:
                     raise ClusterError(text)
             await self._time.sleep(RETRY_NS)
+
+    async def alter_in_sync(self, changes: Sequence[IsrChange]) -> PartitionsAltered | None:
+        """The results; None if there are none."""
+        broker_epoch = self.broker_epoch
+        if broker_epoch is None:
+            return None
+        request = AlterPartitions(self._metadata.epoch, self._identity.node, broker_epoch, tuple(changes))
+        answer = await self._ask(request, ATTEMPT_NS)
+        return answer if isinstance(answer, PartitionsAltered) else None
 
     async def hand_over(self, duration_ns: int) -> bool:
         """Let others lead what this node leads; whether the controller lets it stop."""

@@ -34,7 +34,9 @@ CONNECTIONS_MAX: Final = 1_024
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """A peer that reads nothing is cut off when so much waits for it."""
 _GREETING: Final = 1
-_CALL: Final = 2
+CALL: Final = 2
+FETCH: Final = 3
+"""Fetches of followers: what they bring must not hold up a heartbeat, so they have a connection of their own."""
 _SMALL_BYTES: Final = 64 * 1024
 
 
@@ -124,7 +126,12 @@ class _Connection(asyncio.BufferedProtocol):
                 self.frame_received(frame)
                 if self._transport is None:
                     return
-        except (BadFrame, msgspec.MsgspecError) as error:  # nothing after it can be trusted
+        except (
+            BadFrame,
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+            RecursionError,
+        ) as error:  # nothing after it can be trusted
             self.refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,10 +179,17 @@ class _Connection(asyncio.BufferedProtocol):
 class PeerServer:
     """Listens for the other nodes, and has their calls answered."""
 
-    def __init__(self, greeting: Greeter, answer: Answerer, *, greeting_s: float = GREETING_S) -> None:
+    def __init__(
+        self,
+        greeting: Greeter,
+        answer: Answerer,
+        *,
+        answer_fetch: Answerer | None = None,
+        greeting_s: float = GREETING_S,
+    ) -> None:
         self.greeting = greeting
         self.greeting_s = greeting_s  # how long a stranger may say nothing
-        self.answer = answer
+        self.answerers = {CALL: answer} | ({FETCH: answer_fetch} if answer_fetch else {})
         self.connections: set[_Called] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -225,9 +239,9 @@ class _Called(_Connection):
     def frame_received(self, frame: Frame) -> None:
         if self._peer is None:
             self._greet(frame)
-        elif frame.kind == _CALL:
+        elif (answerer := self._server.answerers.get(frame.kind)) is not None:
             task = asyncio.get_running_loop().create_task(
-                self._answer(self._peer, frame.correlation, bytes(frame.payload))
+                self._answer(answerer, self._peer, frame.kind, frame.correlation, bytes(frame.payload))
             )
             self._server.tasks.add(task)
             task.add_done_callback(self._server.tasks.discard)
@@ -259,12 +273,12 @@ class _Called(_Connection):
         self.send(_GREETING, 0, _encode(refusal), flags=FrameFlags.RESPONSE | FrameFlags.ERROR)
         self.close()
 
-    async def _answer(self, peer: CallingNode, correlation: int, request: bytes) -> None:
+    async def _answer(self, answerer: Answerer, peer: CallingNode, kind: int, correlation: int, request: bytes) -> None:
         try:
-            answer, flags = await self._server.answer(peer, request), FrameFlags.RESPONSE
+            answer, flags = await answerer(peer, request), FrameFlags.RESPONSE
         except GoQueueError as error:
             answer, flags = str(error).encode(), FrameFlags.RESPONSE | FrameFlags.ERROR
-        self.send(_CALL, correlation, answer, flags=flags)
+        self.send(kind, correlation, answer, flags=flags)
 
 
 # --- the side that calls -------------------------------------------------------------------------
@@ -279,10 +293,12 @@ class PeerLinks:
         *,
         tls: ssl.SSLContext | None = None,
         lost: Callable[[int, bool], None] = lambda node, was_refused: None,
+        kind: int = CALL,
     ) -> None:
         self._greeting = greeting
         self._tls = tls
         self._lost = lost
+        self._kind = kind
         self._links: dict[int, _Link] = {}
 
     def set_address(self, node: int, host: str, port: int) -> None:
@@ -305,7 +321,7 @@ class PeerLinks:
             raise PeerUnreachable(node, "its address is not known")
         try:
             async with asyncio.timeout(timeout_s):
-                return await link.call(request)
+                return await link.call(request, self._kind)
         except TimeoutError:
             raise RequestTimeout(f"a request to node {node}", timeout_s) from None
 
@@ -313,6 +329,35 @@ class PeerLinks:
         """End all connections."""
         for node in list(self._links):
             self.forget(node)
+
+
+class LinksWithFetches:
+    """The other nodes over two connections each: one for all calls, and one of which only the addresses are set here,
+    because fetches go over it.
+    """
+
+    def __init__(self, calls: PeerLinks, fetches: PeerLinks) -> None:
+        self._calls = calls
+        self._fetches = fetches
+
+    def set_address(self, node: int, host: str, port: int) -> None:
+        """Where a node listens from now on."""
+        for links in (self._calls, self._fetches):
+            links.set_address(node, host, port)
+
+    def forget(self, node: int) -> None:
+        """The node is no member any more."""
+        for links in (self._calls, self._fetches):
+            links.forget(node)
+
+    async def call(self, node: int, request: bytes, *, timeout_s: float) -> bytes:
+        """The answer of the node. Raises `PeerUnreachable`, `PeerRefused` or `RequestTimeout`."""
+        return await self._calls.call(node, request, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._calls.close()
+        await self._fetches.close()
 
 
 class _Link:
@@ -345,11 +390,11 @@ class _Link:
         if self._connection is not None:
             self._connection.abort()
 
-    async def call(self, request: bytes) -> bytes:
+    async def call(self, request: bytes, kind: int) -> bytes:
         connection = self._connection
         if connection is None:
             connection = await self._connected()
-        return await connection.call(request)
+        return await connection.call(request, kind)
 
     async def _connected(self) -> "_Calling":
         """The connection; callers that come while it is being made wait for the same one."""
@@ -427,14 +472,14 @@ class _Calling(_Connection):
         except TimeoutError:
             raise PeerUnreachable(self._node, "it does not greet") from None
 
-    async def call(self, request: bytes) -> bytes:
+    async def call(self, request: bytes, kind: int = CALL) -> bytes:
         """The answer. Raises `PeerUnreachable` or `PeerRefused`."""
         if self._transport is None:
             raise PeerUnreachable(self._node, "the connection broke")
         correlation = self._correlation = (self._correlation + 1) & 0xFFFF_FFFF
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[correlation] = answered
-        self.send(_CALL, correlation, request)
+        self.send(kind, correlation, request)
         try:
             return await answered
         finally:

@@ -372,7 +372,7 @@ def decode_message(raw: bytes | memoryview) -> AnyNodeMessage:
     """The message. Raises `InvalidRequest` for anything else, also for one that is beyond a bound."""
     try:
         return _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"not a message between nodes: {error}") from error
 
 

@@ -39,6 +39,8 @@ from goqueue.cluster.messages import (
     ControlledShutdown,
     Decide,
     Heartbeat,
+    IsrChange,
+    PartitionsAltered,
     PreVote,
     PreVoteReply,
     Register,
@@ -333,6 +335,12 @@ class Node:
         the same id, may be tried again.
         """
         return await self._unless_halted(self._link.decide(request, within_ns))
+
+    async def alter_in_sync(self, changes: Sequence[IsrChange]) -> PartitionsAltered | None:
+        """Have the controller change the in-sync replicas of partitions that this node leads; None: it did not answer,
+        and may have done so.
+        """
+        return await self._link.alter_in_sync(changes)
 
     async def barrier(self) -> None:
         """Return when everything that was in the log at this call is applied here. Raises `MetadataUnavailable`."""

@@ -51,9 +51,11 @@ class Reconciler:
         self._in_sync: dict[tuple[str, int], InSync] = {}  # of the partitions led here
         self.follows: dict[tuple[str, int], PartitionChanged] = {}
         """What this node follows, by topic id and partition."""
+        self.leads: dict[tuple[str, int], Replica] = {}
+        """What this node leads and others follow, likewise."""
         self._awaited: dict[str, list[Pending[None]]] = {}  # by the id of a topic
         self.changed: Callable[[], None] = lambda: None
-        """Called when `follows` has changed."""
+        """Called when `follows` or `leads` has changed."""
 
     # --- what happens --------------------------------------------------------------------------
 
@@ -180,6 +182,8 @@ class Reconciler:
             del self.follows[key]
         for key in [key for key in self._in_sync if key[0] == topic_id]:
             del self._in_sync[key]
+        for key in [key for key in self.leads if key[0] == topic_id]:
+            del self.leads[key]
         self.changed()
         return self._partitions.drop(name, internal_ok=True)
 
@@ -243,21 +247,26 @@ class Reconciler:
                 self._partitions.become_leader(topic, number, wanted.leader_epoch, in_sync=in_sync)
                 if in_sync is not None:
                     self._in_sync[key] = in_sync
+                    self.leads[key] = replica
+                    self.changed()
             else:
                 self._partitions.become_follower(topic, number, wanted.leader_epoch)
                 self.follows[key] = wanted
                 self.changed()
         elif leads and replica.followers is not None:
             in_sync = self._in_sync_of(wanted)
-            if in_sync is not None and in_sync != self._in_sync.get(key):
+            before = self._in_sync.get(key)
+            if in_sync is not None and in_sync != before:
                 self._in_sync[key] = in_sync
-                replica.followers.change(in_sync)
+                is_same = before is not None and before.replicas == in_sync.replicas  # it is not decided who joins
+                joining = replica.followers.in_sync.joining if is_same else frozenset[int]()
+                replica.followers.change(in_sync._replace(joining=joining))
 
     def _resign(self, key: tuple[str, int], replica: Replica) -> None:
         if replica.follower is not None and replica.follower.is_cutting:
             raise NotLeader(*replica.origin)  # first the truncation has to be on the disk
         self._in_sync.pop(key, None)
-        if self.follows.pop(key, None) is not None:
+        if self.follows.pop(key, None) is not None or self.leads.pop(key, None) is not None:
             self.changed()
         if replica.leader is not None or replica.follower is not None:
             self._partitions.resign(*replica.origin)

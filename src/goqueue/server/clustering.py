@@ -23,7 +23,7 @@ from goqueue.clock import MS, SECOND, Clock
 from goqueue.cluster.administration import ClusterDefaults
 from goqueue.cluster.cluster_view import ClusterView
 from goqueue.cluster.formation import NOTHING, OwnData, OwnTopic
-from goqueue.cluster.link import CallingNode, Greeting, PeerLinks, PeerServer
+from goqueue.cluster.link import FETCH, CallingNode, Greeting, LinksWithFetches, PeerLinks, PeerServer
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.metadata_log import MetadataLog
 from goqueue.cluster.node import Node
@@ -32,6 +32,7 @@ from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import SystemTime
 from goqueue.cluster.reconciler import Reconciler
 from goqueue.cluster.records import BrokerAddresses, Record, TopicRemoved
+from goqueue.cluster.replication import Replication
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.errors import ClusterError, GoQueueError, InvalidConfig
 from goqueue.names import VERSION
@@ -61,15 +62,18 @@ class ClusteredServer:
         self._entropy = entropy
         self._log = log
         self._incarnation = entropy.bytes(INCARNATION_BYTES).hex()
-        self._peer_server = PeerServer(self._greeting, self._answer)
+        self._peer_server = PeerServer(self._greeting, self._answer, answer_fetch=self._answer_fetch)
         # A thread of its own: what the controller decides must not wait behind hundreds of topics that are created.
         self._worker = ThreadWorkers(asyncio.get_running_loop(), threads_max=1)
-        self._links = PeerLinks(self._greeting, tls=_tls(config, is_server=False), lost=self._peer_lost)
+        tls = _tls(config, is_server=False)
+        self._fetch_links = PeerLinks(self._greeting, tls=tls, kind=FETCH)
+        self._links = LinksWithFetches(PeerLinks(self._greeting, tls=tls, lost=self._peer_lost), self._fetch_links)
         self._peer: Address | None = None
         self._copy: LocalCopy | None = None
         self._node: Node | None = None
         self._reconciler: Reconciler | None = None
         self._view: ClusterView | None = None
+        self._replication: Replication | None = None
         self._ticker: Ticker | None = None
         self._has_looked = False
         self._online: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -149,6 +153,18 @@ class ClusteredServer:
         self._reconciler = Reconciler(
             broker.partitions, node.metadata, node=config.node_id, incarnation=self._incarnation
         )
+        self._replication = Replication(
+            config.node_id,
+            copy.directory_id,
+            node.metadata,
+            broker.partitions,
+            self._reconciler,
+            self._fetch_links,
+            alter=node.alter_in_sync,
+            broker_epoch=lambda: node.broker_epoch,
+            time=SystemTime(self._clock),
+            entropy=self._entropy,
+        )
         self.authority.attach(node, self._reconciler.when_done)
         self._view = ClusterView(
             node,
@@ -200,6 +216,8 @@ class ClusteredServer:
     async def stop_cleanly(self) -> None:
         """The logs are closed: say so, for the next start."""
         self.authority.close()
+        if self._replication is not None:
+            self._replication.close()
         if self._ticker is not None:
             self._ticker.stop()
         if self._node is not None and not self._node.halted.done():
@@ -207,6 +225,8 @@ class ClusteredServer:
 
     async def close(self) -> None:
         """End all connections."""
+        if self._replication is not None:
+            self._replication.close()
         await self._peer_server.stop()
         await self._links.close()
         await self._log.close()
@@ -220,6 +240,10 @@ class ClusteredServer:
 
     async def _answer(self, peer: CallingNode, request: bytes) -> bytes:
         return await self.node.answer(peer, request)
+
+    async def _answer_fetch(self, peer: CallingNode, request: bytes) -> bytes:
+        assert self._replication is not None  # it greets nobody before
+        return await self._replication.answer(peer, request)
 
     def _peer_lost(self, node: int, was_refused: bool) -> None:
         if self._node is not None:
@@ -238,7 +262,9 @@ class ClusteredServer:
 
     def _tick(self) -> None:
         assert self._reconciler is not None
+        assert self._replication is not None
         self._reconciler.tick(self._clock.monotonic_ns())
+        self._replication.tick()
 
 
 def _own_data(broker: Broker) -> OwnData:

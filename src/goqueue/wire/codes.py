@@ -51,6 +51,7 @@ TABLE: Final[Mapping[str, ErrorRow]] = {
     "PRODUCER_NOT_FOUND": ErrorRow(404, 404, "NOT_FOUND", errors.ProducerNotFound),
     "NOT_LEADER": ErrorRow(500, 503, "UNAVAILABLE", errors.NotLeader),
     "BROKER_NOT_AVAILABLE": ErrorRow(502, 503, "UNAVAILABLE", errors.BrokerUnavailable),
+    "NOT_ENOUGH_REPLICAS": ErrorRow(504, 503, "UNAVAILABLE", errors.NotEnoughReplicas),
     "STORAGE_FULL": ErrorRow(505, 507, "RESOURCE_EXHAUSTED", errors.StorageFull),
     "STORAGE_FAILED": ErrorRow(506, 503, "UNAVAILABLE", errors.StorageFailed),
     "REQUEST_TIMEOUT": ErrorRow(507, 504, "DEADLINE_EXCEEDED", errors.RequestTimeout),

@@ -12,9 +12,14 @@ from goqueue.broker.partition.fetching import (
     OutOfRange,
     Records,
 )
-from goqueue.errors import NotLeader
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.publishing import publish_batch
+from goqueue.errors import NotEnoughReplicas, NotLeader
+from goqueue.service.messages import StoredBatch
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock
-from tests.broker.partition.replicated import Member
+from goqueue.topics.config import Acks
+from tests.broker.partition.replicated import Member, batch_of
 
 NOTHING = LogPosition(0, NO_RECORDS, 0, 0)
 TWO = InSync(frozenset([1, 2]), at_least=2)
@@ -105,3 +110,63 @@ def test_a_deposed_leader_answers_no_fetch(leader: Member) -> None:
 
     with pytest.raises(NotLeader):
         followers.answer(2, Fetch(3, NOTHING, NOTHING))
+
+
+def publish(leader: PartitionLeader, value: bytes, acks: Acks) -> Pending[StoredBatch]:
+    return publish_batch(leader, batch_of(None, value), acks=acks, identity=None)
+
+
+def test_acks_of_the_leader_alone_wait_for_no_follower() -> None:
+    clock = ManualClock()
+    leader, follower = Member(1, clock), Member(2, clock)
+    leading = leader.lead(1, TWO)
+    follower.follow(1)
+    follower.copy_from(leader)
+
+    alone, both = publish(leading, b"a", Acks.LEADER), publish(leading, b"b", Acks.ALL)
+    leader.settle()
+    assert (alone.is_done, both.is_done) == (True, False)
+
+    follower.copy_from(leader)
+    assert both.result().first_offset == 1
+
+
+def test_with_too_few_in_sync_replicas_nothing_is_written_that_all_of_them_should_have() -> None:
+    leader = Member(1, ManualClock())
+    leading = leader.lead(1, InSync(frozenset([1]), at_least=2))
+
+    with pytest.raises(NotEnoughReplicas, match="1 replicas of orders-0 are in sync, and acks=all needs 2"):
+        publish(leading, b"a", Acks.ALL)
+    alone = publish(leading, b"b", Acks.LEADER)
+    leader.settle()
+
+    assert alone.result().first_offset == 0
+    assert leader.log.next_offset == 1
+
+
+def test_a_leader_that_ends_fails_the_acks_that_wait_for_its_disk_alone() -> None:
+    leader = Member(1, ManualClock())
+    waiting = publish(leader.lead(1, TWO), b"a", Acks.LEADER)
+
+    leader.resign()
+
+    assert isinstance(waiting.error, NotLeader)
+
+
+def test_followers_are_told_of_records_facts_and_the_high_watermark() -> None:
+    clock = ManualClock()
+    leader, follower = Member(1, clock), Member(2, clock)
+    leading = leader.lead(1, TWO)
+    told: list[int] = []
+    leading.tell_followers(lambda: told.append(leader.replica.high_watermark))
+    follower.follow(1)
+    follower.copy_from(leader)
+
+    for write in (lambda: publish(leading, b"a", Acks.ALL), lambda: leading.ledger.write([(b"key", b"fact")])):
+        told.clear()
+        write()
+        assert told, "there is something to fetch"
+        leader.settle()
+        told.clear()
+        follower.copy_from(leader)
+        assert told, "it is committed"

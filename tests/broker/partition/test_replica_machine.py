@@ -22,7 +22,7 @@ from goqueue.broker.partition.commit_gate import InSync
 from goqueue.broker.partition.fetching import Fetch, FetchAnswer, LogAnswer, Records
 from goqueue.broker.partition.ledger import facts_in
 from goqueue.broker.partition.producer_state import SEQUENCES_KEY, TRANSACTIONS_KEY
-from goqueue.errors import NotLeader, OutOfOrderSequence
+from goqueue.errors import NotEnoughReplicas, NotLeader, OutOfOrderSequence
 from goqueue.record import kernel
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.messages import StoredBatch
@@ -261,7 +261,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         due_ns = self.clock.wall_ns() + 10**15 if is_delayed else 0
         try:
             client.waits.append(self.members[number].send(client.batch, due_ns=due_ns))
-        except NotLeader:
+        except (NotLeader, NotEnoughReplicas):
             pass
         except OutOfOrderSequence:
             assert not self.is_heard(number)  # an old leader knows less

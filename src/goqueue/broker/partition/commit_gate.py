@@ -32,11 +32,24 @@ class CommitGate(Protocol):
     def offset(self) -> int:
         """All records below it are committed; it never decreases."""
 
+    @property
+    def shortage(self) -> "Shortage | None":
+        """Why nothing more is committed, if there are too few in-sync replicas."""
+
+
+class Shortage(NamedTuple):
+    """How many replicas are in sync, and how many have to be."""
+
+    in_sync: int
+    required: int
+
 
 class LocalGate:
     """The gate of a log that has no other replica."""
 
     __slots__ = ("_log", "_reached")
+
+    shortage = None
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -64,7 +77,7 @@ class InSync(NamedTuple):
 class ReplicatedGate:
     """The high watermark of one log, on its leader."""
 
-    __slots__ = ("_durable", "_followers_end", "_in_sync", "_log", "_reached", "_replica", "start")
+    __slots__ = ("_durable", "_followers_end", "_log", "_reached", "_replica", "in_sync", "start")
 
     def __init__(self, log: Log, *, replica: int, in_sync: InSync, known: int) -> None:
         self._log = log
@@ -81,9 +94,15 @@ class ReplicatedGate:
         self._reached = max(self._reached, min(self._log.ackable_offset, self._followers_end))
         return self._reached
 
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why nothing more is committed, if there are too few in-sync replicas."""
+        in_sync, required = len(self.in_sync.replicas), self.in_sync.at_least
+        return Shortage(in_sync, required) if in_sync < required else None
+
     def change(self, in_sync: InSync) -> None:
         """The in-sync replicas have changed."""
-        self._in_sync = in_sync
+        self.in_sync = in_sync
         self._count()
         self._reached = self.offset  # a later report may be lower
 
@@ -100,10 +119,10 @@ class ReplicatedGate:
         return self._durable.get(replica, -1) >= max(self.offset, self.start)
 
     def _count(self) -> None:
-        if len(self._in_sync.replicas) < self._in_sync.at_least:
+        if len(self.in_sync.replicas) < self.in_sync.at_least:
             self._followers_end = 0
             return
-        ends = (self._durable.get(replica, 0) for replica in self._in_sync.others(self._replica))
+        ends = (self._durable.get(replica, 0) for replica in self.in_sync.others(self._replica))
         self._followers_end = min(ends, default=OFFSET_MAX)
 
 
@@ -111,6 +130,8 @@ class FollowedGate:
     """The high watermark of one log as its leader has told it; on a node without a role, the last one it knew."""
 
     __slots__ = ("offset",)
+
+    shortage = None
 
     def __init__(self, known: int) -> None:
         self.offset = known

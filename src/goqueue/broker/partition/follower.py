@@ -77,6 +77,7 @@ class PartitionFollower:
         "_unflushed",
         "ended",
         "epoch",
+        "moved",
     )
 
     def __init__(
@@ -94,6 +95,7 @@ class PartitionFollower:
     ) -> None:
         self.epoch = epoch
         self.ended: GoQueueError | None = None
+        self.moved: Callable[[], None] = _do_nothing  # called when it may have something else to ask for
         self._partition = partition
         self._log = _Followed(partition.log, gate)
         self._ledger = _Followed(partition.ledger, ledger_gate)
@@ -212,6 +214,7 @@ class PartitionFollower:
                 return
             self._forget(log)
         self.flush()
+        self.moved()
 
     def _was_cut(self, log: Log) -> None:
         if log.is_closed or log.failure:
@@ -245,7 +248,11 @@ class PartitionFollower:
             with suppress(StorageError):  # the log says that it has failed
                 for job in (log.begin_flush(monotonic_ns=self._clock.monotonic_ns()), log.transactions.begin_sync()):
                     if job:
-                        self._jobs.run(log, job, self.flush)
+                        self._jobs.run(log, job, self._flushed)
+
+    def _flushed(self) -> None:
+        self.flush()
+        self.moved()  # the leader waits to hear what is durable
 
     def maintain(self, *, may_compact: bool, compacted: Callable[[], None]) -> bool:
         """Delete what the leader has deleted, and compact; returns whether a compaction was started."""

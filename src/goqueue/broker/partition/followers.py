@@ -64,6 +64,11 @@ class Followers:
             ledger_speaks_below=max(self._gate.offset, self._gate.start),
         )
 
+    @property
+    def in_sync(self) -> InSync:
+        """Those that count, as far as this leader knows."""
+        return self._gate.in_sync
+
     def change(self, in_sync: InSync) -> None:
         """The controller has changed the in-sync replicas, or the leader is about to ask for that."""
         self._gate.change(in_sync)

@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker.partition.acks import AckQueue
-from goqueue.broker.partition.commit_gate import CommitGate
+from goqueue.broker.partition.commit_gate import CommitGate, LocalGate
 from goqueue.broker.partition.delay_search import DelaySearch
 from goqueue.broker.partition.ledger import Fact, PartitionLedger, must_begin
 from goqueue.broker.partition.log_jobs import Flushable, LogJobs
@@ -32,7 +32,14 @@ from goqueue.broker.partition.producer_state import ProducerState
 from goqueue.broker.partition.unreadable import UnreadableFacts
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery.offsets import span
-from goqueue.errors import GoQueueError, InvalidBatch, MessageTooLarge, StorageError, StorageFailed
+from goqueue.errors import (
+    GoQueueError,
+    InvalidBatch,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    StorageError,
+    StorageFailed,
+)
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Flags, RecordFault, first_record
@@ -134,8 +141,10 @@ class PartitionLeader:
         "delivery",
         "ended",
         "epoch",
+        "followed_acks",
         "log",
         "needs_room",
+        "news",
         "observe",
         "origin",
         "partition",
@@ -177,7 +186,9 @@ class PartitionLeader:
         self._wanted_offset = 0  # an ack waits until all records below it are durable
         self._unflushed = unflushed  # shared with housekeeping, which flushes its members
         self._acks = AckQueue(self.log, gate)
+        self.followed_acks = None if isinstance(gate, LocalGate) else AckQueue(self.log)  # those for `acks=leader`
         self._ledger: PartitionLedger | None = None
+        self.news: Callable[[], None] | None = None  # see `tell_followers`
         self.delivery: Following | None = None
         self.begin_delivery: Callable[[], Following]  # set by the broker; sets `delivery`
         self._watchers: dict[object, Callable[[], None]] = {}
@@ -348,6 +359,8 @@ class PartitionLeader:
         elif appended.flags & _HAS_HEADERS and kernel.outline(_headed(records, appended)).delayed:
             self.search.has_delays = True
             self.begin_delivery().appended(records, appended)
+        if self.news is not None:
+            self.news()
         if not lazily:
             self._request_flush(appended.last_offset + 1)
         self._tell_persisted()
@@ -358,6 +371,19 @@ class PartitionLeader:
         if not lazily and end_offset > self._wanted_offset and self.ended is None:
             self._request_flush(end_offset)
         return self._acks.when_stored(end_offset, value)
+
+    def when_written(self, end_offset: int, value: T) -> Pending[T]:
+        """The value, once this replica may acknowledge all records below the offset, whatever the others have."""
+        if self.followed_acks is None:
+            return self.when_stored(end_offset, value)
+        self._request_flush(max(end_offset, self._wanted_offset))
+        return self.followed_acks.when_stored(end_offset, value)
+
+    def check_replicas(self) -> None:
+        """Raise `NotEnoughReplicas` if what is written now would not be committed."""
+        shortage = self._gate.shortage
+        if shortage is not None:
+            raise NotEnoughReplicas(*self.origin, *shortage)
 
     def _request_flush(self, end_offset: int) -> None:
         self._wanted_offset = end_offset
@@ -377,9 +403,16 @@ class PartitionLeader:
                 run=self._jobs.run,
                 observe=self.observe,
             )
+            self._ledger.news = self.news
             if self.ended is not None:
                 self._ledger.end(self.ended)
         return self._ledger
+
+    def tell_followers(self, news: Callable[[], None]) -> None:
+        """Call this whenever followers may have something to fetch: records, facts, or a higher watermark."""
+        self.news = news
+        if self._ledger is not None:
+            self._ledger.news = news
 
     def look_for_delays(self, records: Buffer, start: int, end: int) -> None:
         """Before the records of [start, end) are read: find delayed messages that only the log has."""
@@ -412,7 +445,9 @@ class PartitionLeader:
         try:
             job = self.log.begin_flush(monotonic_ns=now_ns)
         except StorageFailed:
-            self._acks.release()
+            for acks in (self._acks, self.followed_acks):
+                if acks is not None:
+                    acks.release()
             return
         if job:
             if self._has_news and now_ns - self._snapshot_ns >= SNAPSHOT_INTERVAL_NS:
@@ -533,6 +568,8 @@ class PartitionLeader:
         self.ended = error
         self._unflushed.discard(self)
         self._acks.end(error)
+        if self.followed_acks is not None:
+            self.followed_acks.end(error)
         if self._ledger is not None:
             self._ledger.end(error)
         self._readers.clear()
@@ -588,6 +625,8 @@ class PartitionLeader:
             self._write_snapshots()
         self._tell_persisted()
         self._acks.release()
+        if self.followed_acks is not None:
+            self.followed_acks.release()
         self.advance_visible()
 
     # --- reading -------------------------------------------------------------------------------
@@ -646,6 +685,8 @@ class PartitionLeader:
         if self._persisted_end < committed:
             self._persisted_end = committed
             self.observe(events.Persisted(*self.origin, committed))
+            if self.news is not None:
+                self.news()
 
     def advance_visible(self) -> None:
         """Wake the readers that wait, if more records are visible."""

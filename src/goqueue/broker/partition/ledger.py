@@ -53,6 +53,8 @@ class PartitionLedger:
         self._clock = clock
         self._run = run
         self._observe = observe
+        self.news: Callable[[], None] | None = None  # called when followers may have something to fetch
+        self._told_offset = gate.offset
         self._acks = AckQueue(log, gate)
         self._ended: Exception | None = None
 
@@ -78,6 +80,8 @@ class PartitionLedger:
         records = kernel.encode([value for _, value in facts], keys=[key for key, _ in facts])
         appended = self.log.append(records, now_ns=self._clock.wall_ns())
         self._observe(events.LedgerWritten(*self._origin, appended.record_count, appended.bytes))
+        if self.news is not None:
+            self.news()
         if flush:
             self.flush()
         return appended.last_offset + 1
@@ -100,13 +104,16 @@ class PartitionLedger:
         """A flush has ended."""
         if self._ended is not None or self.log.is_closed:
             return
-        self._acks.release()
+        self.committed()
         if self._acks:
             self.flush()
 
     def committed(self) -> None:
-        """The gate has moved."""
+        """The gate may have moved."""
         self._acks.release()
+        if self.news is not None and self.gate.offset > self._told_offset:
+            self._told_offset = self.gate.offset
+            self.news()
 
     def end(self, error: Exception) -> None:
         """Its leader has ended: nothing is written any more, and answers that wait fail."""

@@ -65,13 +65,18 @@ def publish_batch(
             stored = StoredBatch(known.first_offset, known.record_count, known.timestamp_ns, duplicate=True)
             end_offset = known.first_offset + known.record_count if known.first_offset >= 0 else 0
             return leader.when_stored(end_offset, stored)
+    if acks is Acks.ALL:
+        leader.check_replicas()
     if check:
         check(records)
     appended = leader.append(records, identity, copied_from=copied_from)
     if transaction is not None:
         transaction.stored(leader, appended.record_count)
     stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
-    return Pending.of(stored) if acks is Acks.NONE else leader.when_stored(appended.last_offset + 1, stored)
+    if acks is Acks.NONE:
+        return Pending.of(stored)
+    wait = leader.when_stored if acks is Acks.ALL else leader.when_written
+    return wait(appended.last_offset + 1, stored)
 
 
 def verify_compression(records: bytearray | memoryview, *, value_bytes_max: int) -> None:
