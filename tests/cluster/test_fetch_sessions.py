@@ -424,8 +424,8 @@ def test_the_sessions_of_two_nodes_do_not_touch_each_other() -> None:
 def test_the_session_of_a_node_that_is_removed_is_forgotten() -> None:
     pair = Pair()
 
-    pair.sessions.forget(2)
-    pair.sessions.forget(2)
+    pair.sessions.keep([1, 3])
+    pair.sessions.keep([1, 3])
 
     assert not pair.sessions.is_current(pair.session)
     assert pair.ask(FIRST) is None

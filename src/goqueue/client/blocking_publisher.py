@@ -123,8 +123,8 @@ class BlockingPublisher:
         try:
             answer = self._exchange(queue, request)
         except GoQueueError as error:
-            if isinstance(error, NotLeader):
-                self._connections.forget_leader(error)
+            self._connections.forget_leader(error)
+            if isinstance(error, NotLeader | BrokerUnavailable):  # a node that is gone may be named as the leader
                 self._leaders.clear()
             engine.failed(queue, request, error, self._clock.monotonic_ns())
         else:

@@ -328,6 +328,7 @@ class LoopPublisher:
                     self.engine.last_error = None
                     break
                 except GoQueueError as error:
+                    self._connections.forget_leader(error)  # a node that is gone may have been named as the leader
                     self.engine.last_error = error
                     attempt += 1
                     self._not_connected(queue, error)

@@ -9,7 +9,7 @@ the follower's next position: before that, the same records would be sent again.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 from goqueue.broker.partition.fetching import Fetch, FetchAnswer
@@ -122,9 +122,10 @@ class FetchSessions:
         for session in self._of.values():
             session.has_news(key)
 
-    def forget(self, node: int) -> None:
-        """The node is no member any more."""
-        self._of.pop(node, None)
+    def keep(self, nodes: Container[int]) -> None:
+        """Forget the sessions of all other nodes: they are members no longer."""
+        for node in [node for node in self._of if node not in nodes]:
+            del self._of[node]
 
 
 def _answer(followers: Followers | None, node: int, fetch: Fetch) -> FetchAnswer | None:

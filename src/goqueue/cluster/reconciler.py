@@ -244,11 +244,13 @@ class Reconciler:
             self._resign(key, replica)
             if leads:
                 in_sync = self._in_sync_of(wanted)
-                self._partitions.become_leader(topic, number, wanted.leader_epoch, in_sync=in_sync)
-                if in_sync is not None:
-                    self._in_sync[key] = in_sync
-                    self.leads[key] = replica
-                    self.changed()
+                try:
+                    self._partitions.become_leader(topic, number, wanted.leader_epoch, in_sync=in_sync)
+                finally:  # it may lead although something that follows from it has failed
+                    if in_sync is not None and replica.leader is not None:
+                        self._in_sync[key] = in_sync
+                        self.leads[key] = replica
+                        self.changed()
             else:
                 self._partitions.become_follower(topic, number, wanted.leader_epoch)
                 self.follows[key] = wanted

@@ -85,7 +85,8 @@ class Replication:
         return await self._server.answer(peer, request)
 
     def tick(self) -> None:
-        """Look who is in sync."""
+        """Look who is in sync, and who is still a member."""
+        self._server.sessions.keep(self._metadata.brokers)
         if self._asking is None and not self._is_closed:
             changes = self._in_sync.changes(self._now_ns())
             if changes:

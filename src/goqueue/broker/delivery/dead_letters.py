@@ -33,7 +33,7 @@ from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.broker.timers import Timer, Timers
-from goqueue.clock import Clock
+from goqueue.clock import SECOND, Clock
 from goqueue.delivery import redrive_facts
 from goqueue.delivery.dead_letter import GROUP, origin_of, redriven_headers
 from goqueue.delivery.dead_letter_counts import DeadLetterTally
@@ -73,6 +73,8 @@ TO_GROUP, TO_ALL = "group", "all"
 _ROOM_FOR_HEADERS = 1_024
 _LONGEST_IDENTITY = "9" * 60  # of a batch, in the headers of its first record
 
+RESTORE_AGAIN_NS = SECOND // 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterLimits:
@@ -106,6 +108,7 @@ class DeadLetterQueues:
         self._config = config or DeadLetterLimits()
         self._sources: dict[str, Sequence[DeadLetterPartition]] = {}
         self._redrives: dict[str, OrderedDict[str, Redrive]] = {}
+        self._unrestored: set[str] = set()  # dead-letter topics with a leader that does not serve yet
         self._is_stopping = False
 
     def resume(self) -> None:
@@ -145,12 +148,22 @@ class DeadLetterQueues:
 
     def leader_began(self, leader: PartitionLeader) -> None:
         """A partition has a leader again: redrives of its dead letters continue when all partitions have one."""
-        found = self._topics.find(leader.origin.topic)
+        if leader.origin.topic not in self._unrestored:
+            self._restore_when_led(leader.origin.topic)
+
+    def _restore_when_led(self, dlq_topic: str) -> None:
+        self._unrestored.discard(dlq_topic)
+        found = self._topics.find(dlq_topic)
         if found is None or found.topic.is_internal or len(found.leaders) < found.partition_count:
             return
         if any(one.partition.has_ledger for one in found.leaders):
-            with suppress(StorageError):
-                self._restore(leader.origin.topic)
+            try:
+                self._restore(dlq_topic)
+            except NotLeader:  # a new leader serves only when its followers have what it has
+                self._unrestored.add(dlq_topic)
+                self._at(RESTORE_AGAIN_NS, lambda: self._restore_when_led(dlq_topic))
+            except StorageError:
+                pass  # a caller that needs it gets the error
 
     def leader_ended(self, leader: PartitionLeader) -> None:
         """A partition has lost its leader: the ledger has what is needed to continue redrives of its dead letters."""
