@@ -64,7 +64,9 @@ class Scene:
             while not fact():
                 self.leader.settle()
                 self.follower.settle()
-                await asyncio.sleep(0)
+                turn = asyncio.Event()
+                asyncio.get_running_loop().call_soon(turn.set)
+                await turn.wait()
 
     # --- the wire --------------------------------------------------------------------------------
 
