@@ -27,6 +27,11 @@ def test_nothing_that_chance_does_breaks_the_cluster(first: int) -> None:
         run_seed(seed)
 
 
+def test_a_clock_that_rounds_a_wait_to_nothing_does_not_stop_the_time() -> None:
+    """A node that waited for the next multiple of an interval, and woke up just before it, did nothing else."""
+    run_seed(835)
+
+
 def test_a_seed_is_one_run() -> None:
     assert run_seed(3) == run_seed(3)
     assert run_seed(3) != run_seed(4)

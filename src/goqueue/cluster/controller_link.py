@@ -136,7 +136,8 @@ class ControllerLink:
                     self._spawn(self._tell(request))
             self.due.clear()
             try:
-                pause_ns = until_next(self._time.now().monotonic_ns, self._timing.heartbeat_ns)
+                # Rather late than early, and never at once again.
+                pause_ns = until_next(self._time.now().monotonic_ns, self._timing.heartbeat_ns) + MS
                 await within(self._time, pause_ns, self.due.wait())
             except TimeoutError:
                 continue

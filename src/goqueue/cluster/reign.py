@@ -106,7 +106,7 @@ class Reign:
         controller, time = self.controller, self._time
         while True:
             slept_ns = time.now().monotonic_ns
-            await time.sleep(until_next(slept_ns, TICK_NS))
+            await time.sleep(until_next(slept_ns, TICK_NS) + MS)  # rather late than early, and never at once again
             now = time.now()
             if now.monotonic_ns - slept_ns > self._timing.silence_ns and self._has_others():
                 _log.warning("the controller stood still and gives up", extra={"epoch": controller.state.epoch})
